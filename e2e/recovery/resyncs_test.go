@@ -34,6 +34,7 @@ func TestResyncs(t *testing.T) {
 		cfg.CredentialsFile = credentials
 		cfg.Publish.AckTimeout = fixture.Timeout
 	})
+	var broken []*fixture.Workspace
 	for _, at := range []struct {
 		name string
 		hold func(message []byte) proxyAction
@@ -44,8 +45,11 @@ func TestResyncs(t *testing.T) {
 		{"after-its-members", publishes(events.TypeObservedMembers, holdAfter)},
 		{"before-its-end", publishes(events.TypeObservedResyncEnded, holdBefore)},
 	} {
-		t.Run(at.name, func(t *testing.T) { changesDuringResyncAreKept(s.In(t), proxy, at.name, at.hold) })
+		t.Run(at.name, func(t *testing.T) {
+			broken = append(broken, changesDuringResyncAreKept(s.In(t), proxy, at.name, at.hold))
+		})
 	}
+	t.Run("broken pods run again", func(t *testing.T) { brokenPodsRunAgain(s.In(t), broken) })
 	fixture.RequireConsistentHistory(s)
 }
 
@@ -58,17 +62,13 @@ func publishes(kind string, where proxyAction) func(message []byte) proxyAction 
 	}
 }
 
+// changesDuringResyncAreKept returns a workspace whose pod is broken.
 func changesDuringResyncAreKept(
 	s *fixture.System, proxy *natsProxy, name string, hold func(message []byte) proxyAction,
-) {
+) *fixture.Workspace {
 	t := s.T
-	stopped, leaving, broken := s.CreateRunning(
-		"stops-"+name,
-	), s.CreateRunning(
-		"leaves-"+name,
-	), s.CreateRunning(
-		"breaks-"+name,
-	)
+	stopped, leaving := s.CreateRunning("stops-"+name), s.CreateRunning("leaves-"+name)
+	broken := s.CreateRunning("breaks-" + name)
 	require.NoError(t, s.StopService(s.WatcherName()))
 	held := proxy.arm(hold)
 	started := make(chan error, 1)
@@ -97,12 +97,23 @@ func changesDuringResyncAreKept(
 	created.AwaitRunning()
 	stopped.AwaitStopped()
 	broken.AwaitFailed("CrashLoopBackOff")
-	broken.BreakPod("")
-	broken.AwaitRunning()
 	leaving.RequireGone()
 	requireResynced(s)
 	for _, w := range []*fixture.Workspace{created, stopped, leaving, broken} {
 		require.Empty(t, redispatches(s, w), "no workspace is reported lost: %s", w.Name)
+	}
+	return broken
+}
+
+// brokenPodsRunAgain waits for the restarts of all pods at once: a kubelet puts each off by half a minute.
+func brokenPodsRunAgain(s *fixture.System, broken []*fixture.Workspace) {
+	for _, w := range broken {
+		w.T, w.System = s.T, s
+		w.BreakPod("")
+	}
+	for _, w := range broken {
+		w.AwaitRunning()
+		require.Empty(s.T, redispatches(s, w), "no workspace is reported lost: %s", w.Name)
 	}
 }
 
