@@ -27,7 +27,9 @@ func TestDispatcherAppliesThroughAnHTTPProxy(t *testing.T) { //nolint:parallelte
 	require.NoError(t, err)
 	credentials.ServerURLs, credentials.CA = []string{"wss://nats.example.com"}, string(ca)
 	require.NoError(t, natsauth.WriteAgentCredentials(p.file, credentials))
-	p.start(p.config())
+	cfg := p.config()
+	cfg.PublishTimeout = 0 // the acknowledgement of a result may be lost with the connection
+	p.start(cfg)
 
 	w := p.workspace()
 	w.Manifests = []map[string]any{p.configMap(w, "files", "1")}
@@ -39,7 +41,9 @@ func TestDispatcherAppliesThroughAnHTTPProxy(t *testing.T) { //nolint:parallelte
 	proxy.CloseAll()
 	w.DesiredRevision = 2
 	p.desire(w)
-	require.Equal(t, 2, next[events.Applied](p, "applied").DesiredRevision, "after a reconnection")
+	for next[events.Applied](p, "applied").DesiredRevision != 2 { // after a reconnection
+		continue // the first result, again
+	}
 	require.Greater(t, len(proxy.Connects()), 1)
 	for _, target := range proxy.Connects() {
 		require.Equal(t, server, target)
