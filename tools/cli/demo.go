@@ -74,8 +74,17 @@ func (a *app) newDemo(ctx context.Context, opts stack.Options) (*demo, error) {
 	return d, nil
 }
 
+// stopRunner stops the runner, if there is one.
+func (d *demo) stopRunner() error {
+	if d == nil {
+		return nil
+	}
+	return d.runner.close()
+}
+
+// close closes the target and the project. The runner is stopped before.
 func (d *demo) close() error {
-	err := errors.Join(d.runner.close(), d.project.close())
+	err := d.project.close()
 	if closed := d.server.Close(); closed != nil {
 		err = errors.Join(err, fmt.Errorf("close the target of the demo: %w", closed))
 	}

@@ -148,7 +148,8 @@ func (a *app) runStack(ctx context.Context, opts stack.Options, withDemo bool) (
 	}
 	defer func() {
 		_ = a.note("stopping …") // standard error may be closed
-		err = errors.Join(err, s.Stop())
+		// The router lets requests of runners end, which wait for jobs for 50 s.
+		err = errors.Join(err, shown.stopRunner(), s.Stop())
 	}()
 	if withDemo {
 		if err := shown.run(ctx, s); err != nil || ctx.Err() != nil {
