@@ -62,7 +62,8 @@ func publishes(kind string, where proxyAction) func(message []byte) proxyAction 
 	}
 }
 
-// changesDuringResyncAreKept returns a workspace whose pod is broken.
+// changesDuringResyncAreKept creates, stops, deletes and breaks workspaces while a full resync is held up. It returns
+// the one whose container crashes.
 func changesDuringResyncAreKept(
 	s *fixture.System, proxy *natsProxy, name string, hold func(message []byte) proxyAction,
 ) *fixture.Workspace {
@@ -105,7 +106,8 @@ func changesDuringResyncAreKept(
 	return broken
 }
 
-// brokenPodsRunAgain waits for the restarts of all pods at once: a kubelet puts each off by half a minute.
+// brokenPodsRunAgain repairs all pods and then waits for them: in CrashLoopBackOff the kubelet delays each restart by
+// up to 30 s.
 func brokenPodsRunAgain(s *fixture.System, broken []*fixture.Workspace) {
 	for _, w := range broken {
 		w.T, w.System = s.T, s

@@ -74,15 +74,7 @@ func (a *app) newDemo(ctx context.Context, opts stack.Options) (*demo, error) {
 	return d, nil
 }
 
-// stopRunner stops the runner, if there is one.
-func (d *demo) stopRunner() error {
-	if d == nil {
-		return nil
-	}
-	return d.runner.close()
-}
-
-// close closes the target and the project. The runner is stopped before.
+// close closes the target and the project. The runner is closed before.
 func (d *demo) close() error {
 	err := d.project.close()
 	if closed := d.server.Close(); closed != nil {

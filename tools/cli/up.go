@@ -148,10 +148,11 @@ func (a *app) runStack(ctx context.Context, opts stack.Options, withDemo bool) (
 	}
 	defer func() {
 		_ = a.note("stopping …") // standard error may be closed
-		// The router lets requests of runners end, which wait for jobs for 50 s.
-		err = errors.Join(err, shown.stopRunner(), s.Stop())
+		err = errors.Join(err, s.Stop())
 	}()
 	if withDemo {
+		// Before the router: it lets requests for jobs end, which wait for up to 50 s.
+		defer func() { err = errors.Join(err, shown.runner.close()) }()
 		if err := shown.run(ctx, s); err != nil || ctx.Err() != nil {
 			return err
 		}

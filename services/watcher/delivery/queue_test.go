@@ -155,6 +155,29 @@ func TestMembersArePublishedInTheLatestVersion(t *testing.T) {
 	require.ElementsMatch(t, []string{"a@1 of r", "b@5 of r", "c@6 deleted of r", "n@7"}, sent)
 }
 
+// TestMembersOfAnInterruptedResyncAreForgotten begins a full resync before the members of the one before it are
+// published.
+func TestMembersOfAnInterruptedResyncAreForgotten(t *testing.T) {
+	t.Parallel()
+	q := delivery.New(delivery.Bounds{})
+	q.StartResync("r1", listed(2, upserted("a", 1), upserted("b", 2)), epoch())
+	q.StartResync("r2", listed(3, upserted("a", 1)), epoch())
+	require.Equal(t, 1, q.Outstanding())
+	require.True(t, q.Exists(upserted("a", 1).Key()))
+	require.False(t, q.Exists(upserted("b", 2).Key()), "it is deleted: it is not listed")
+}
+
+func TestListedVersionsRaiseTheHighest(t *testing.T) {
+	t.Parallel()
+	q := delivery.New(delivery.Bounds{})
+	kind := upserted("a", 5).Kind
+	q.StartResync("r1", listed(6, upserted("a", 5)), epoch())
+	require.Equal(t, "5", q.Highest(kind), "of a new object")
+	q.StartResync("r2", listed(8, upserted("a", 7)), epoch())
+	require.Equal(t, "7", q.Highest(kind), "of a known object")
+	require.Equal(t, "7", q.KnownVersions()[kind])
+}
+
 func TestChangesDuringTheListArePublishedAtOnceAndAgainAfterTheBegin(t *testing.T) {
 	t.Parallel()
 	q := delivery.New(delivery.Bounds{})
